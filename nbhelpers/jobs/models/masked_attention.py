@@ -3,7 +3,8 @@
 Flash attention (Dao 2023, arXiv 2307.08691: online softmax; scores are computed anew in the
 backward pass) with a mask that is read tile by tile, and dropout on the probabilities. A row of
 `length` tokens looks at itself alone. Products in half precision, sums in fp32, exponents of two.
-Gradients are sums in a fixed order. The head size is a power of two of at least 16.
+All gradients of a row's head are made by one program, so scores are computed anew only once, and
+sums are in a fixed order. The head size is a power of two of at least 16.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Of a tile, and how a kernel is launched. Source: the fastest of twelve on an H200.
-QUERIES, MOST_KEYS = 64, 128
+QUERIES, MOST_KEYS = 64, 128  # of a tile; N below are its keys
 FORWARD = {"N": 64, "num_warps": 4, "num_stages": 2}
 BACKWARD = {"N": 128, "num_warps": 8, "num_stages": 2}
 LOG2_E = math.log2(math.e)
