@@ -211,7 +211,7 @@ class _Attention(torch.autograd.Function):
         qkv, mask, ends, numbers, out, lse = ctx.saved_tensors
         grad, delta, dqkv = grad.contiguous(), torch.empty_like(lse), torch.empty_like(qkv)
         heads, size, (spread, width, _) = ctx.shape["HEADS"], ctx.shape["D"], ctx.sizes
-        sums, rows = torch.empty(heads, spread, size, device=lse.device), len(ends) - 1
+        sums, rows = lse.new_empty(heads, spread, size), len(ends) - 1
         _output_sums[triton.cdiv(width, QUERIES), heads, rows](
             out, grad, ends, delta, spread, HEADS=heads, D=size, M=QUERIES
         )
