@@ -167,16 +167,42 @@ def test_a_batch_that_was_made_ahead_is_the_one_that_is_asked_for() -> None:
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def kept_by_hash(seeds: list[int], rows: int, width: int, dropout: float) -> Tensor:
+def kept_by_products(numbers: Tensor, rows: int, width: int, dropout: float) -> Tensor:
     """(rows, heads, width, width): 0 or 1 / (1 - dropout), as the kernels draw it."""
-    most = np.uint64(2**32 - 1)
-    x = np.arange(rows * HEADS * width * width, dtype=np.uint64) & most
-    x = (x * np.uint64(0x9E3779B1) + np.uint64(seeds[0])) & most
-    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & most
-    x = ((x ^ (x >> np.uint64(13)) ^ np.uint64(seeds[1])) * np.uint64(0xC2B2AE35)) & most
-    is_kept = (x ^ (x >> np.uint64(16))) >= np.uint64(int(dropout * 2**32))
-    scaled = torch.from_numpy(is_kept.astype(np.float32)) / (1 - dropout)
-    return scaled.view(rows, HEADS, width, width)
+    columns = (len(numbers) - rows * HEADS) // 2
+    queries, keys, planes = (
+        x.cpu().long() for x in numbers.split([columns, columns, rows * HEADS])
+    )
+    low = (queries[:width, None] * keys[:width] * planes[:, None, None]) & 0xFFFFFFFF
+    is_kept = (low ^ 0x80000000) >= int(dropout * 2**32)
+    return (is_kept.float() / (1 - dropout)).view(rows, HEADS, width, width)
+
+
+def test_dropout_by_products_looks_independent() -> None:
+    pytest.importorskip("triton")
+    from nbhelpers.jobs.models.masked_attention import dropout_numbers
+
+    rows, width, p = 16, 256, 0.1
+    torch.manual_seed(0)
+    one, other = (
+        kept_by_products(dropout_numbers(width, rows * HEADS, DEVICE), rows, width, p)
+        .mul_(1 - p)
+        .sub_(1 - p)
+        .div_((p * (1 - p)) ** 0.5)
+        .flatten(0, 1)
+        for _ in range(2)
+    )  # (planes, queries, keys) of mean 0 and deviation 1
+    pairs = [one @ one.transpose(1, 2), one.transpose(1, 2) @ one]  # of queries, of keys
+    pairs.append(one.flatten(1) @ one.flatten(1).T / width**0.5)  # of rows and heads
+    sums = [x.triu(1)[x.triu(1) != 0] / width**0.5 for x in pairs]
+    sums += [one.sum(1) / width**0.5, one.sum(2) / width**0.5, one.flatten(1).sum(1) / width]
+    sums.append((one * other).flatten(1).sum(1) / width)  # of two draws
+    for each in sums:  # each as far from 0 as independent draws are
+        deviation = (2 / each.numel()) ** 0.5
+        assert abs(each.square().mean() - 1) < 5 * deviation + 0.01
+    # The products of four corners of a rectangle depend on each other: what is kept does not.
+    corners = one * one.roll((3, 5), (1, 2)) * one.roll(3, 1) * one.roll(5, 2)
+    assert abs(corners.mean()) < 5 / corners.numel() ** 0.5
 
 
 @pytest.mark.gpu
@@ -184,9 +210,9 @@ def kept_by_hash(seeds: list[int], rows: int, width: int, dropout: float) -> Ten
 @pytest.mark.parametrize("dropout", [0.0, 0.25])
 def test_attention_end_to_end_equals_the_textbook(dropout: float, is_masked: bool) -> None:
     pytest.importorskip("triton")
-    from nbhelpers.jobs.models.masked_attention import attend_masked
+    from nbhelpers.jobs.models.masked_attention import attend_masked, dropout_numbers
 
-    lengths, width = torch.tensor([70, 5, 33]), 72
+    lengths, width = torch.tensor([290, 5, 70]), 296  # three tiles of keys, and one
     torch.manual_seed(0)
     qkv = torch.randn(int(lengths.sum()), 3 * HEADS * SIZE, device=DEVICE).half()
     bias = torch.where(torch.rand(3, width, width, device=DEVICE) < 0.4, 0.0, -1e4)
@@ -198,8 +224,8 @@ def test_attention_end_to_end_equals_the_textbook(dropout: float, is_masked: boo
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int().to(DEVICE)
     gradient = torch.randn(len(qkv), HEADS * SIZE, device=DEVICE).half()
     torch.manual_seed(5)
-    seeds = torch.randint(2**31 - 1, (2,), dtype=torch.int32, device=DEVICE).tolist()
-    kept = kept_by_hash(seeds, 3, width, dropout).to(DEVICE) if dropout else None
+    numbers = dropout_numbers(width, 3 * HEADS, DEVICE)
+    kept = kept_by_products(numbers, 3, width, dropout).to(DEVICE) if dropout else None
     results = []
     for compute in ("kernel", "textbook"):
         x = (qkv if compute == "kernel" else qkv.float()).requires_grad_()

@@ -219,7 +219,7 @@ class DetectorTask(PlainTask):
         device = self.accelerator.device
         groups = self.tasks[self._batch_rows % self.examples]
         self._anchors = anchors(groups)
-        self._groups = torch.from_numpy(groups).to(device)
+        self._groups = self.batches.put(torch.from_numpy(groups))
         if self._is_whole:
             return
         whole = torch.zeros(len(self._batch_rows), self.settings.projection_size, device=device)

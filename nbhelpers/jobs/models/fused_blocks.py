@@ -96,11 +96,23 @@ def _norm_backward(
 
 
 @triton.jit
+def _normal(x):
+    """The normal distribution below x, within 1.1e-7: a third of the work of erf.
+
+    The logarithm of what lies beyond |x| is fitted, to base 2, by a polynomial over 0 to 8.
+    """
+    z = tl.abs(x)
+    tail = -4.99488015e-05 + z * (1.09893526e-05 + z * -5.58888189e-07)
+    tail = -0.0527566597 + z * (0.00746724941 + z * (-0.000460167154 + z * tail))
+    tail = tl.exp2(-0.999999821 + z * (-1.15111387 + z * (-0.459129721 + z * tail)))
+    return tl.where(x < 0, tail, 1 - tail)
+
+
+@triton.jit
 def _gelu_forward(u, out, values, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(u + place, mask=place < values, other=0.0).to(tl.float32)
-    y = 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
-    tl.store(out + place, y.to(out.dtype.element_ty), mask=place < values)
+    tl.store(out + place, (x * _normal(x)).to(out.dtype.element_ty), mask=place < values)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -115,8 +127,7 @@ def _gelu_backward(
         is_there = (row[:, None] < rows) & (column[None, :] < WIDTH)
         place = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
         x = tl.load(u + place, mask=is_there, other=0.0).to(tl.float32)
-        slope = 0.5 * (1 + tl.erf(x * 0.7071067811865476))
-        slope += x * tl.exp(-0.5 * x * x) * 0.3989422804014327
+        slope = _normal(x) + x * tl.exp2(-0.7213475204444817 * x * x) * 0.3989422804014327
         d = tl.load(g + place, mask=is_there, other=0.0).to(tl.float32) * slope
         tl.store(du + place, d.to(du.dtype.element_ty), mask=is_there)
         total += tl.sum(d, 0)
