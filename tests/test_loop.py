@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from nbhelpers.errors import NonFinite, Stopped
+from nbhelpers.jobs import loop
 from nbhelpers.jobs.loop import Hooks, PlainTask, Trainer, TrainState
 from nbhelpers.jobs.schedule import epoch_windows, learning_rate_at, micro_batches
 from nbhelpers.plan import split_batch
@@ -235,6 +236,89 @@ def test_an_update_that_does_not_wait_for_the_norm_is_the_same(is_fused: bool):
     with pytest.raises(NonFinite):
         trainer.fit(TrainState())
     assert torch.isfinite(trainer.model.weight).all()
+
+
+def fused(trainer: Any, *, is_fused: bool = True) -> Any:
+    """Return a trainer whose updates wait for no norm, or one that is like it in all else."""
+    parameters = trainer.model.parameters()
+    trainer.optimizer = torch.optim.AdamW(parameters, lr=0.1, fused=is_fused)
+    return trainer
+
+
+@pytest.mark.parametrize("counts", [{}, {"eval_steps": 2}, {"save_steps": 3, "logging_steps": 2}])
+def test_steps_that_are_read_late_are_told_saved_and_scored_as_others(counts: dict[str, int]):
+    """Also their counts, rates and the weights that are scored and saved."""
+    found = []
+    for is_fused in (False, True):
+        task = Line()
+        trainer, events, saved = make(task, epochs=3, **counts)
+        weights, evaluate, save = [], task.evaluate, trainer.hooks.save
+
+        def seen(call: Any, trainer: Any = trainer, weights: Any = weights) -> Any:
+            def act(*given: Any, **named: Any) -> Any:
+                weights.append(round(trainer.model.weight.item(), 6))
+                return call(*given, **named)
+
+            return act
+
+        task.evaluate, trainer.hooks.save = seen(evaluate), seen(save)
+        state = fused(trainer, is_fused=is_fused).fit(TrainState())
+        told = [{k: v for k, v in f.items() if k not in UNEQUAL} for _, f in events]
+        found.append((told, saved, weights, state.step, state.examples, state.useful_tokens))
+    (told, *others), (late, *late_others) = found
+    assert others == late_others
+    assert [line.keys() for line in told] == [line.keys() for line in late]
+    for one, other in zip(told, late, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+
+
+UNEQUAL = ("elapsed_s", "useful_tokens_per_s", "scores", "split")
+
+
+def test_the_next_step_is_launched_before_one_is_read(monkeypatch: pytest.MonkeyPatch):
+    order: list[Any] = []
+    real = loop.Launched.totals
+
+    def totals(self: Any) -> Any:
+        if self._totals is None:
+            order.append(("read", self.rows.tolist()))
+        return real(self)
+
+    monkeypatch.setattr(loop.Launched, "totals", totals)
+    trainer, _, _ = make(Line(), epochs=1)
+    update = trainer.accelerator.clip_grad_norm_
+    steps = iter([rows.tolist() for rows in trainer.task.global_batches(0)])
+
+    def launched(*given: Any) -> torch.Tensor:
+        order.append(("launched", next(steps)))
+        return update(*given)
+
+    trainer.accelerator.clip_grad_norm_ = launched
+    fused(trainer).fit(TrainState())
+    first, second, third = (rows.tolist() for rows in trainer.task.global_batches(0))
+    assert order == [
+        *(("launched", first), ("launched", second), ("read", first)),
+        *(("launched", third), ("read", second), ("read", third)),
+    ]
+
+
+def test_a_stop_that_is_read_late_saves_the_step_after_and_goes_on_from_there():
+    whole, _, _ = make(Line(), epochs=3)
+    fused(whole).fit(TrainState())
+    first, _, saved = make(Line(), stop_at=1, epochs=3)
+    state = TrainState()
+    with pytest.raises(Stopped, match="step 2 of 9"):
+        fused(first).fit(state)
+    assert (
+        saved == [(2, False)]
+        and state.step == 2 == first.optimizer.state[first.model.weight]["step"]
+    )
+    second, _, _ = make(Line(), epochs=3)
+    fused(second)
+    second.model.load_state_dict(first.model.state_dict())
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    assert second.fit(state).step == 9
+    torch.testing.assert_close(second.model.weight, whole.model.weight)
 
 
 def test_fp16_skips_a_few_steps_and_then_says_so():

@@ -198,6 +198,49 @@ class Totals:
 
 
 @dataclass(slots=True, kw_only=True)
+class Launched:
+    """An optimizer step that the GPU computes, or has computed.
+
+    `numbers` are the loss and its components, useful and padded tokens, whether to stop, whether a
+    checkpoint is due, and the norm. `is_ahead`: its update did not wait for them. `may_wait`: nor
+    need the next step.
+    """
+
+    rows: np.ndarray
+    micro: MicroSteps
+    numbers: torch.Tensor
+    learning_rate: float
+    is_ahead: bool
+    may_wait: bool
+    _copied: Any = None  # an event
+    _totals: Totals | None = None
+
+    def begin_copy(self) -> None:
+        """Have a GPU bring the numbers to the host when it is there."""
+        if self.numbers.device.type == "cuda":
+            host = torch.empty(self.numbers.shape, dtype=self.numbers.dtype, pin_memory=True)
+            self.numbers = host.copy_(self.numbers, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def totals(self) -> Totals:
+        """Return the numbers: the one place where the host waits for the GPU."""
+        if self._totals is None:
+            if self._copied is not None:
+                self._copied.synchronize()
+            *components, useful, padded, stop, due, norm = self.numbers.tolist()
+            self._totals = Totals(
+                losses=components,
+                norm=norm,
+                useful_tokens=int(useful),
+                padded_tokens=int(padded),
+                stop=stop > 0,
+                due=due > 0,
+            )
+        return self._totals
+
+
+@dataclass(slots=True, kw_only=True)
 class Hooks:
     """How the loop speaks to the outside; by default not at all."""
 
@@ -224,6 +267,7 @@ class Trainer:
     plan: BatchPlan
     hooks: Hooks
     _learning: list[torch.nn.Parameter] = field(default_factory=list, init=False)
+    _since: float = field(default=0.0, init=False)  # the clock when training seconds began to run
 
     @property
     def steps_per_epoch(self) -> int:
@@ -246,7 +290,8 @@ class Trainer:
             NonFinite: A loss or gradient is not finite; names the step and the rows.
             Stopped: A stop was asked for; a checkpoint was written first.
         """
-        s = self.settings
+        s, waiting = self.settings, None
+        self._since = time.perf_counter()
         self.model.train()  # `from_pretrained` returns models without dropout
         while state.epoch < s.epochs:
             if self.task.start_epoch(state.epoch) and self.hooks.rewrap is not None:
@@ -254,35 +299,81 @@ class Trainer:
             self._learning = [p for p in self.model.parameters() if p.requires_grad]
             coming = self.task.global_batches(state.epoch)[state.window :] if only is None else only
             for batch_rows, following in zip(coming, [*coming[1:], None], strict=True):
-                started = time.perf_counter()
-                self.hooks.phases.start(state.step)
-                self._set_learning_rate(state.step)
-                with self.hooks.step_context(state.step):
-                    micro = self._backward(batch_rows, state)
-                    norm = self.accelerator.clip_grad_norm_(self._learning, s.max_grad_norm)
-                    is_ahead = self._skips_on_device(norm)
-                    if is_ahead:  # while the GPU works, the host makes the next batch
-                        self._update()
-                        if following is not None:
-                            self.task.prepare(self._micro_batches(following)[0])
-                    totals = self._agree(micro, norm)
-                    self._check_finite(totals, state, batch_rows, micro)
-                    if not is_ahead:
-                        self._update()
-                self._advance(state, batch_rows, totals, time.perf_counter() - started)
-                self._emit_step(state, totals, self.task.total_weight(batch_rows))
+                launched = self._launch(state, batch_rows, following, late=waiting is not None)
+                said = self._finish(state, waiting, is_newest=False) if waiting else None
+                waiting = launched
+                if launched.may_wait and not (said and (said.stop or said.due)):
+                    continue  # the host reads this step when the GPU has the next one to do
+                totals, waiting = self._finish(state, launched, is_newest=True), None
                 if only is None:
                     self._after_step(state, stop=totals.stop, due=totals.due)
+                    self._since = time.perf_counter()
                 elif totals.stop:
                     raise Stopped("Stopped on request.", fix="start it again")
             if only is not None:
                 break
         return state
 
+    def _launch(
+        self,
+        state: TrainState,
+        batch_rows: np.ndarray,
+        following: np.ndarray | None,
+        *,
+        late: bool,
+    ) -> Launched:
+        """Have the GPU compute an optimizer step; a CPU, or fp16, leaves its update to `_finish`.
+
+        Args:
+            following: The rows of the next step of the epoch.
+            late: `state` does not count the step before this one yet.
+        """
+        step, window = state.step + late, state.window + late
+        self.hooks.phases.start(step)
+        self._set_learning_rate(step)
+        with self.hooks.step_context(step):
+            micro = self._backward(batch_rows, state.epoch, window)
+            norm = self.accelerator.clip_grad_norm_(self._learning, self.settings.max_grad_norm)
+            is_ahead = self._skips_on_device(norm)
+            if is_ahead:
+                self._update()
+                if following is not None:
+                    self.task.prepare(self._micro_batches(following)[0])
+            launched = Launched(
+                rows=batch_rows,
+                micro=micro,
+                numbers=self._agree(micro, norm),
+                learning_rate=self.optimizer.param_groups[0]["lr"],
+                is_ahead=is_ahead,
+                may_wait=is_ahead and following is not None and not self._is_due(step + 1),
+            )
+            if launched.may_wait:
+                launched.begin_copy()
+            elif not is_ahead:
+                self._check_finite(state, launched)
+                self._update()
+        return launched
+
+    def _finish(self, state: TrainState, launched: Launched, *, is_newest: bool) -> Totals:
+        """Count an optimizer step whose numbers the host reads now, and tell of it."""
+        totals = launched.totals()
+        if launched.is_ahead:
+            self._check_finite(state, launched)
+        now = time.perf_counter()
+        state.train_s, self._since = state.train_s + now - self._since, now
+        self._advance(state, launched.rows, totals, is_newest=is_newest)
+        self._emit_step(state, launched)
+        return totals
+
+    def _is_due(self, step: int) -> bool:
+        """Whether validation or a checkpoint comes after this many optimizer steps, by count."""
+        counts = self.settings.eval_steps, self.settings.save_steps
+        return any(count and step % count == 0 for count in counts)
+
     def _skips_on_device(self, norm: torch.Tensor) -> bool:
         """Have the GPU leave out an update whose gradients are not finite; False: it cannot.
 
-        Then the update need not wait until the host has read the norm.
+        Then the update need not wait until the host has read the norm, nor need the next step.
         """
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
         fused = optimizer.param_groups[0].get("fused")
@@ -306,13 +397,13 @@ class Trainer:
             per_device=self.plan.per_device_train_batch_size,
         )
 
-    def _backward(self, batch_rows: np.ndarray, state: TrainState) -> MicroSteps:
+    def _backward(self, batch_rows: np.ndarray, epoch: int, window: int) -> MicroSteps:
         """Run the micro-steps of a global batch; gradients meet over ranks on the last one."""
         rank, world = self.accelerator.process_index, self.plan.world_size
         micro = MicroSteps(rows=self._micro_batches(batch_rows))
 
         def seed(micro_step: int) -> None:
-            seed_everything(self.settings.seed, state.epoch, state.window, micro_step, rank)
+            seed_everything(self.settings.seed, epoch, window, micro_step, rank)
 
         mark, weight = self.hooks.phases.mark, self.task.total_weight(batch_rows)
         self.task.start_step(batch_rows, micro.rows, seed)
@@ -342,8 +433,8 @@ class Trainer:
                 schedule=s.lr_schedule,
             )
 
-    def _agree(self, micro: MicroSteps, norm: torch.Tensor) -> Totals:
-        """Sum over ranks and read the norm: one small all-reduce, the one host-device sync."""
+    def _agree(self, micro: MicroSteps, norm: torch.Tensor) -> torch.Tensor:
+        """Return the sums over ranks and the norm, by one small all-reduce; see `Totals`."""
         due = self.accelerator.is_main_process and self.hooks.save_is_due()
         own = [micro.useful_tokens, micro.padded_tokens, self.hooks.wants_stop(), due]
         losses = torch.stack(micro.losses).sum(0).double()
@@ -352,22 +443,11 @@ class Trainer:
             counts = counts.pin_memory().to(losses.device, non_blocking=True)
         sums = self.accelerator.reduce(torch.cat([losses, counts]), "sum")
         # The norm is of the averaged gradients: the same on every rank.
-        *components, useful, padded, stop, due, norm = torch.cat(
-            [sums, norm.detach().double().reshape(1)]
-        ).tolist()
-        return Totals(
-            losses=components,
-            norm=norm,
-            useful_tokens=int(useful),
-            padded_tokens=int(padded),
-            stop=stop > 0,
-            due=due > 0,
-        )
+        return torch.cat([sums, norm.detach().double().reshape(1)])
 
-    def _check_finite(
-        self, totals: Totals, state: TrainState, batch_rows: np.ndarray, micro: MicroSteps
-    ) -> None:
+    def _check_finite(self, state: TrainState, launched: Launched) -> None:
         """Stop at numbers that are not finite, unless the gradient scaler skips such a step."""
+        totals, micro = launched.totals(), launched.micro
         loss, norm = totals.losses[0], totals.norm
         fp16 = self.accelerator.mixed_precision == "fp16"
         most = self.settings.max_skipped_steps if fp16 else 0
@@ -377,7 +457,7 @@ class Trainer:
             return
         pairs = zip(micro.rows, micro.losses, strict=True)
         bad = [rows for rows, losses in pairs if not math.isfinite(float(losses[0]))]
-        rows = np.concatenate(bad) if bad else batch_rows
+        rows = np.concatenate(bad) if bad else launched.rows
         raise NonFinite(
             problem,
             fix="lower learning_rate or raise warmup_ratio; with precision fp16 try bf16 or fp32; "
@@ -386,22 +466,23 @@ class Trainer:
         )
 
     def _advance(
-        self, state: TrainState, batch_rows: np.ndarray, totals: Totals, took_s: float
+        self, state: TrainState, batch_rows: np.ndarray, totals: Totals, *, is_newest: bool
     ) -> None:
         state.step += 1
         state.window += 1
         state.examples += len(batch_rows)
         state.useful_tokens += totals.useful_tokens
         state.padded_tokens += totals.padded_tokens
-        state.train_s += took_s
-        state.phases = self.hooks.phases.add_to(state.phases)
+        phases = self.hooks.phases
+        state.phases = (phases.add_to if is_newest else phases.add_earlier_to)(state.phases)
         if state.window == self.steps_per_epoch:
             state.epoch, state.window = state.epoch + 1, 0
 
-    def _emit_step(self, state: TrainState, totals: Totals, weight: int) -> None:
+    def _emit_step(self, state: TrainState, launched: Launched) -> None:
         if state.step % self.settings.logging_steps and state.step not in (1, self.total_steps):
             return
-        rate = self.optimizer.param_groups[0]["lr"]
+        totals, rate = launched.totals(), launched.learning_rate
+        weight = self.task.total_weight(launched.rows)
         loss, *components = (total / weight for total in totals.losses)
         named = dict(zip(self.task.loss_names, components, strict=True))
         line = {"step": state.step, "loss": loss, "learning_rate": rate, "grad_norm": totals.norm}

@@ -158,6 +158,7 @@ class PhaseTimer:
     The kernels of a step are in order, so an event recorded after the last kernel of a phase stands
     where the phase ends. A step syncs before its optimizer phase, so that phase is read with the
     next step: the update runs while the next batch is made. That of the last step is not counted.
+    Where the next step begins before this one is read, all its phases have ended when it is.
     """
 
     def __init__(
@@ -167,6 +168,7 @@ class PhaseTimer:
         self._cuda = device is not None and device.type == "cuda"
         self._marks: list[tuple[str, Any]] = []
         self._running: list[tuple[str, Any]] = []  # begin and end of the optimizer phase before
+        self._earlier: list[Any] = []  # intervals of steps that are not read yet
         self.memory = memory or PhasePeaks()
 
     def _now(self) -> Any:
@@ -179,6 +181,8 @@ class PhaseTimer:
     def start(self, step: int) -> None:
         """Begin an optimizer step (0-based)."""
         self.memory.start(step)
+        self._earlier += [*pairwise(self._running), *pairwise(self._marks)] if self._marks else []
+        self._running = [] if self._marks else self._running
         self._marks = [("", self._now())]
 
     def mark(self, name: str, hidden: tuple[int, int] | None = None) -> None:
@@ -194,6 +198,14 @@ class PhaseTimer:
         if self._cuda:
             intervals = [*pairwise(self._running), *intervals[:-1]]
             self._running = ended[-2:]
+        return self._added(total, intervals)
+
+    def add_earlier_to(self, seconds: dict[str, float]) -> dict[str, float]:
+        """Return the seconds by phase with those of the steps before the newest, all ended."""
+        intervals, self._earlier = self._earlier, []
+        return self._added(dict(seconds), intervals)
+
+    def _added(self, total: dict[str, float], intervals: list[Any]) -> dict[str, float]:
         for (_, one), (name, two) in intervals:
             took = one.elapsed_time(two) / 1000 if self._cuda else two - one
             total[name] = total.get(name, 0.0) + took
