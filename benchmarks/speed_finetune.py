@@ -367,13 +367,13 @@ def scaling(options: argparse.Namespace) -> None:
     """Print the speed of 16 samples per GPU on one GPU and on all, launched as a notebook does."""
     hardware, rates = nb.detect_hardware(), {}
     for gpus in (1, torch.cuda.device_count()):
-        changes = {"num_gpus": gpus, "global_batch_size": UPDATE * gpus}
+        changes = {"num_gpus": gpus, "global_batch_size": UPDATE * gpus, "epochs": 2 * gpus}
         preset = preset_of("own", options.out, hardware, **changes)
         plan = nb.plan_batch(preset, hardware)
         began = time.time()
         run = nb.launch(preset, plan, None, hardware=hardware, run_dir=options.out / "gpus")
         nb.follow(run)
-        rates[gpus] = speed.own_rates(run, unit="useful tokens", warm_up=12, steps=6)
+        rates[gpus] = speed.own_rates(run, unit="useful tokens", warm_up=70, steps=8)
         times = median(rates[gpus]) / median(rates[1])
         line = {"gpus": gpus, "rates": rates[gpus], "times": times}
         line["first_step_s"] = first_step_s(run, began)

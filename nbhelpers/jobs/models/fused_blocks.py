@@ -20,7 +20,7 @@ from torch import Tensor
 from nbhelpers.jobs.models.masked_attention import is_kept, thresholds
 
 ROWS, MLP_ROWS = 2, 4  # tokens of a tile
-PROGRAMS = 1024  # at most, of kernels that sum over tokens: each leaves one partial sum
+PROGRAMS = 2048  # at most, of kernels that sum over tokens: each leaves one partial sum
 COLUMNS = 1024  # of a tile where columns are apart
 LAUNCH = {"num_warps": 4}
 

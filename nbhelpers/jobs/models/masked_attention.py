@@ -18,8 +18,16 @@ import triton.language as tl
 from torch import Tensor
 
 QUERIES, MOST_KEYS = 64, 128  # of a tile; N below are its keys
-FORWARD = {"N": 64, "num_warps": 4, "num_stages": 2}
-BACKWARD = {"N": 128, "num_warps": 8, "num_stages": 2}
+# How a kernel is launched, without a mask and with one. Source: the fastest of six and of eight on
+# an H200, 256 programs and 912 functions of 241 and 230 tokens (docs/log/speed.md).
+FORWARD = {
+    False: {"N": 32, "num_warps": 4, "num_stages": 2},
+    True: {"N": 64, "num_warps": 4, "num_stages": 2},
+}
+BACKWARD = {
+    False: {"N": 128, "num_warps": 8, "num_stages": 2},
+    True: {"N": 64, "num_warps": 4, "num_stages": 2},
+}
 LOG2_E = math.log2(math.e)
 
 
@@ -202,7 +210,7 @@ class _Attention(torch.autograd.Function):
         ctx.save_for_backward(qkv, mask, ends, numbers, out, lse)
         _forward[triton.cdiv(width, QUERIES), heads, rows](
             qkv, mask, ends, numbers, out, lse, *ctx.sizes, ctx.scales[0], *ctx.dropout,
-            **ctx.shape, **FORWARD,
+            **ctx.shape, **FORWARD[is_masked],
         )  # fmt: skip
         return out
 
@@ -217,7 +225,7 @@ class _Attention(torch.autograd.Function):
         )
         _backward[heads, rows](
             qkv, mask, ends, numbers, grad, lse, delta, sums, dqkv, *ctx.sizes, *ctx.scales,
-            *ctx.dropout, **ctx.shape, **BACKWARD,
+            *ctx.dropout, **ctx.shape, **BACKWARD[ctx.shape["MASKED"]],
         )  # fmt: skip
         return dqkv, *[None] * 7
 
