@@ -51,6 +51,7 @@ from nbhelpers.jobs.models.detector import DetectorModel
 from nbhelpers.jobs.models.encoders import encoder_class
 from nbhelpers.jobs.models.inputs import ROBERTA_TOKENS, TokenTable, tokenise, train_bpe
 from nbhelpers.jobs.worker import quiet_libraries
+from nbhelpers.runs.events import read_events
 
 ENCODER = 85e6  # parameters of twelve blocks of 768
 PROGRAMS = 16_384  # of the timed runs: an epoch of some fifty steps
@@ -461,8 +462,12 @@ def whole(programs: Path, out: Path, *, count: int) -> dict[str, Any]:
     predicted_s, began = time.perf_counter() - began, time.perf_counter()
     run = nb.launch(preset, plan, budget, hardware=hardware, run_dir=out / "runs", force=True)
     result = nb.follow(run).data
+    steps = [e for e in read_events(run.events_path(0)) if e["type"] == "step"]
+    unfrozen = next(e["step"] for e in steps if e["epoch"] > preset.settings.freeze_epochs + 0.1)
+    rates = speed.own_rates(run, unit="useful tokens", warm_up=unfrozen, steps=5)
     facts = {"launched_and_followed_s": time.perf_counter() - began, "programs": count}
     facts["memory_predicted_in_s"] = predicted_s
+    facts["useful_tokens_per_s_unfrozen"] = rates  # of some 50 steps each
     names = ("timing", "phases", "throughput", "compile", "memory", "warnings", "training")
     facts |= {name: result.get(name) for name in names}
     (out / "whole.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")

@@ -57,7 +57,7 @@ def write_inputs(out: Path, source: Path | None, *, is_tiny: bool) -> None:
     draw = random.Random(0)
     for name, shortest in (("own", 0), ("full", 6000)):
         with (out / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-            for number, row in enumerate(rows[: UPDATE * (70 if name == "own" else 14)]):
+            for number, row in enumerate(rows[: UPDATE * (70 if name == "own" else 40)]):
                 text = row["output"]
                 while len(text) < shortest:
                     text += "\n" + draw.choice(rows)["output"]
@@ -85,7 +85,8 @@ def preset_of(case: str, out: Path, hardware: Any, **changes: Any) -> Any:
     """Return the preset of a case: that for an H100, on this shape and these rows."""
     facts = CASES[case]
     over = {"model": str(out / "gemma"), "random_weights": True, "template": "alpaca"}
-    over |= {"data": str(out / f"{'full' if case == 'full' else 'own'}.jsonl"), "epochs": 1}
+    over |= {"data": str(out / f"{'full' if case == 'full' else 'own'}.jsonl")}
+    over |= {"epochs": 1 if case == "full" else 2}
     over |= {"valid_samples": 16, "eval_samples": 8, "evaluate": "none", "track": "none"}
     over |= {"compile_layers": "on", "logging_steps": 1, "save_minutes": None}
     over |= {"seq_len": facts["seq_len"], "method": facts.get("method", "lora")}
@@ -99,8 +100,8 @@ def ours(case: str, out: Path, hardware: Any) -> tuple[speed.Speed, dict[str, An
     rates = speed.own_rates(
         run,
         unit="useful tokens",
-        warm_up=4 if case == "full" else 20,
-        steps=2 if case == "full" else 8,
+        warm_up=6 if case == "full" else 20,
+        steps=10 if case == "full" else 20,  # one more or less is read at either end
     )
     memory = result["memory"]
     facts = {
@@ -367,13 +368,13 @@ def scaling(options: argparse.Namespace) -> None:
     """Print the speed of 16 samples per GPU on one GPU and on all, launched as a notebook does."""
     hardware, rates = nb.detect_hardware(), {}
     for gpus in (1, torch.cuda.device_count()):
-        changes = {"num_gpus": gpus, "global_batch_size": UPDATE * gpus, "epochs": 2 * gpus}
+        changes = {"num_gpus": gpus, "global_batch_size": UPDATE * gpus, "epochs": 3 * gpus}
         preset = preset_of("own", options.out, hardware, **changes)
         plan = nb.plan_batch(preset, hardware)
         began = time.time()
         run = nb.launch(preset, plan, None, hardware=hardware, run_dir=options.out / "gpus")
         nb.follow(run)
-        rates[gpus] = speed.own_rates(run, unit="useful tokens", warm_up=70, steps=8)
+        rates[gpus] = speed.own_rates(run, unit="useful tokens", warm_up=70, steps=20)
         times = median(rates[gpus]) / median(rates[1])
         line = {"gpus": gpus, "rates": rates[gpus], "times": times}
         line["first_step_s"] = first_step_s(run, began)
