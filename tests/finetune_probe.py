@@ -99,11 +99,11 @@ def adapted(given: FinetuneSettings, *, warm: bool = True) -> Any:
 class _Recording(Trainer):
     """Notes which samples each optimizer step sees, its rate, and the first step's gradients."""
 
-    def _backward(self, batch_rows: np.ndarray, state: TrainState) -> Any:
+    def _backward(self, batch_rows: np.ndarray, state: TrainState, *, late: bool = False) -> Any:
         found, model = self.hooks.found, self.task.adapted.model
         if not found.seen:
             found.first = trained_tensors(model)
-        micro = super()._backward(batch_rows, state)
+        micro = super()._backward(batch_rows, state, late=late)
         found.seen.append(np.concatenate(micro.rows).tolist())
         found.rates.append(self.optimizer.param_groups[0]["lr"])
         if state.step == 0:

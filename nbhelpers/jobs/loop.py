@@ -328,11 +328,11 @@ class Trainer:
             following: The rows of the next step of the epoch.
             late: `state` does not count the step before this one yet.
         """
-        step, window = state.step + late, state.window + late
+        step = state.step + late
         self.hooks.phases.start(step)
         self._set_learning_rate(step)
         with self.hooks.step_context(step):
-            micro = self._backward(batch_rows, state.epoch, window)
+            micro = self._backward(batch_rows, state, late=late)
             norm = self.accelerator.clip_grad_norm_(self._learning, self.settings.max_grad_norm)
             is_ahead = self._skips_on_device(norm)
             if is_ahead:
@@ -397,13 +397,15 @@ class Trainer:
             per_device=self.plan.per_device_train_batch_size,
         )
 
-    def _backward(self, batch_rows: np.ndarray, epoch: int, window: int) -> MicroSteps:
+    def _backward(
+        self, batch_rows: np.ndarray, state: TrainState, *, late: bool = False
+    ) -> MicroSteps:
         """Run the micro-steps of a global batch; gradients meet over ranks on the last one."""
         rank, world = self.accelerator.process_index, self.plan.world_size
         micro = MicroSteps(rows=self._micro_batches(batch_rows))
 
         def seed(micro_step: int) -> None:
-            seed_everything(self.settings.seed, epoch, window, micro_step, rank)
+            seed_everything(self.settings.seed, state.epoch, state.window + late, micro_step, rank)
 
         mark, weight = self.hooks.phases.mark, self.task.total_weight(batch_rows)
         self.task.start_step(batch_rows, micro.rows, seed)
