@@ -140,3 +140,17 @@ def test_character_ngrams_already_pass_the_usual_target() -> None:
     found = floors.score(splits["test"][0])
     areas = {name: roc_auc_score(y, scores) for name, (scores, _) in found.items()}
     assert areas["tfidf"] > 0.88 and 0.7 < areas["layout"] < 0.9 and areas["length"] < 0.7
+
+
+def test_floors_that_are_fitted_side_by_side_are_those_fitted_in_turn(monkeypatch) -> None:
+    """On many cores the second n-gram floor has a process of its own."""
+    train, valid = programs(0, 120), programs(1, 60)
+    alone, begun = fitted(train, valid), []
+    begin = baselines.begin
+    monkeypatch.setattr(baselines, "worthwhile", lambda characters: baselines.MANY_CPUS)
+    monkeypatch.setattr(baselines, "begin", lambda *a: begun.append(a[1]) or begin(*a))
+    beside = fitted(train, valid)
+    assert begun == ["masked_tfidf"]
+    assert (beside.strengths, beside.thresholds) == (alone.strengths, alone.thresholds)
+    for name in FLOORS:
+        assert np.array_equal(beside.scores(name, valid[0]), alone.scores(name, valid[0]))

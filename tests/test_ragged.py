@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from test_graph_model import task as graph_task
 from test_models import task, tiny
 from torch import Tensor
 
+from nbhelpers.jobs import clones as pair_job
 from nbhelpers.jobs.compiling import Compiling
 from nbhelpers.jobs.models import clones, encoding
 from nbhelpers.jobs.models.clones import CloneModel
@@ -238,3 +241,23 @@ def test_attention_end_to_end_equals_the_textbook(dropout: float, is_masked: boo
         results.append((out.float(), grad.float()))
     for own, expected in zip(*results, strict=True):
         assert (own - expected).norm() < 5e-3 * expected.norm()
+
+
+def test_a_model_is_where_it_trains_before_its_blocks_are_proven(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first epoch's start proves them, before Accelerate moves the model."""
+    model, places = tiny(), []
+    monkeypatch.setattr(model, "to", lambda device: places.append(device))
+
+    def begun(context: Any, task: Any, model: Any, **_: Any) -> Any:
+        assert places == ["the GPU"]
+        return SimpleNamespace()
+
+    monkeypatch.setattr(pair_job, "train_task", begun)
+    monkeypatch.setattr(pair_job, "_task", lambda *_: task(model))
+    context = SimpleNamespace(accelerator=SimpleNamespace(device="the GPU"))
+    monkeypatch.setattr(pair_job, "wants_compiling", lambda *_: False)
+    monkeypatch.setattr(pair_job, "_learnt_tokens", lambda *_: 0)
+    pair_job.train(context, None, model)
+    assert places == ["the GPU"]

@@ -611,6 +611,7 @@ def build_model(context: RunContext, inputs: Inputs) -> CloneModel:
 
 def train(context: RunContext, inputs: Inputs, model: CloneModel) -> Training:
     """Train on the pairs; the model ends as the checkpoint with the best F1 on valid."""
+    model.to(context.accelerator.device)  # where its blocks are compiled and proven
     task = _task(context, inputs, model)
     if model.can_compile and wants_compiling(context, _learnt_tokens(context, task)):
         tell = partial(tell_proof, context)

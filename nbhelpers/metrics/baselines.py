@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nbhelpers.common.pool import begin, worthwhile
 from nbhelpers.errors import DataError
 from nbhelpers.metrics.detection import Floor, checked_rows, threshold_at_fpr
 from nbhelpers.metrics.ngrams import NgramVectors, counted_rows
@@ -290,6 +291,7 @@ MIN_TEXTS = 3
 STRENGTHS = (3.0, 10.0, 30.0)  # of the fit (C): the best on valid is taken
 MAX_CHOICE_ROWS = 12_000  # that the strength is chosen on
 MAX_TRAIN_ROWS = 40_000  # of the last fit: memory and minutes grow with them
+MANY_CPUS = 4  # machines with fewer seldom have the memory for two fits at once
 
 Features = Callable[[str], Mapping[str, float]]
 
@@ -364,13 +366,17 @@ def fit_floors(
         reason = "no human row in validation to fix the threshold on"
     if reason:
         return DetectorFloors(dict.fromkeys(names, reason))
-    floors = DetectorFloors()
+    floors, known = DetectorFloors(), known or {}
+    unknown = [name for name in names if name in MEMBERS and name not in known]
+    given = train[0], y, valid[0], y_valid, seed
+    waits = {name: partial(fit_ngrams, name, *given) for name in unknown}
+    if worthwhile(sum(map(len, train[0]))) >= MANY_CPUS:  # the first is fitted here meanwhile
+        waits |= {name: begin(fit_ngrams, name, *given) for name in unknown[1:]}
     for name in names:
         if name in MEMBERS:
-            member = (known or {}).get(name)
+            member = known.get(name)
             if member is None:
-                member, strength = fit_ngrams(name, train[0], y, valid[0], y_valid, seed)
-                floors.strengths[name] = strength
+                member, floors.strengths[name] = waits[name]()
             floors.ngrams[name], floors._scorers[name] = member, member.score
         else:
             numbers = _lengths if name == "length" else features
@@ -470,8 +476,10 @@ def _regression(matrix: Any, y: np.ndarray, strength: float) -> Any:
 
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 
-    with warnings.catch_warnings():
+    # More threads make sparse fits no faster, and take the cores from fits and training beside.
+    with warnings.catch_warnings(), threadpool_limits(1):
         # the number of iterations is a budget here, not a promise to converge
         warnings.simplefilter("ignore", ConvergenceWarning)
         return LogisticRegression(C=strength, max_iter=200).fit(matrix, y)
