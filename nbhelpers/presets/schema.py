@@ -216,7 +216,7 @@ class FinetuneSettings(Settings):
         True,
         json_schema_extra=CAME_LATER,
         description="replay micro-steps with compiled blocks as CUDA graphs: short samples do not "
-        "wait for the CPU's launches (one GPU, bf16 or fp32, without checkpointing)",
+        "wait for the CPU's launches (on GPUs, bf16 or fp32, without checkpointing)",
     )
     warmup_steps: Annotated[int, Field(ge=0, le=LARGEST)] | None = Field(
         None, description="optimizer steps; None: by warmup_ratio"
