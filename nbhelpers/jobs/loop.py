@@ -322,7 +322,7 @@ class Trainer:
         *,
         late: bool,
     ) -> Launched:
-        """Have the GPU compute an optimizer step; a CPU, or fp16, leaves its update to `_finish`.
+        """Have the GPU compute an optimizer step; a CPU, and fp16, read its numbers first.
 
         Args:
             following: The rows of the next step of the epoch.
