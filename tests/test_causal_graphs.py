@@ -149,6 +149,8 @@ def test_what_is_replayed_is_checked_against_single_launches(monkeypatch: pytest
     with forward.active():
         steps = GraphedSteps(forward, learned, torch.device("cpu"), most_tokens=2048)
         assert steps.check(batch) < 1e-6
+        nothing = make_batch(tiny_table(), np.arange(0), pad_id=PAD, packed=True)
+        assert steps.check(nothing) == 0  # the stand-in of a rank without samples
         assert all(parameter.grad is None for parameter in learned)
         monkeypatch.setattr(steps, "_graphs", {})
         capture = steps._capture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -319,6 +320,23 @@ def test_a_stop_that_is_read_late_saves_the_step_after_and_goes_on_from_there():
     second.optimizer.load_state_dict(first.optimizer.state_dict())
     assert second.fit(state).step == 9
     torch.testing.assert_close(second.model.weight, whole.model.weight)
+
+
+@pytest.mark.parametrize("flag", ["wants_stop", "save_is_due"])
+def test_what_a_step_that_is_read_late_asks_for_is_done_though_the_next_does_not(flag: str):
+    trainer, _, saved = make(Line(), epochs=3)
+    asked = iter([True, *[False] * 8])
+    setattr(trainer.hooks, flag, lambda: next(asked))
+    with pytest.raises(Stopped) if flag == "wants_stop" else nullcontext():
+        fused(trainer).fit(TrainState())
+    assert saved[0] == (2, False)
+
+
+def test_the_start_of_an_epoch_is_no_time_of_training():
+    task = Line()
+    task.start_epoch = lambda epoch: time.sleep(0.5) or False
+    trainer, _, _ = make(task)
+    assert trainer.fit(TrainState()).train_s < 0.5
 
 
 def test_fp16_skips_a_few_steps_and_then_says_so():

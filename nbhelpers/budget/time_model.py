@@ -340,7 +340,7 @@ class Case:
         """Whether micro-steps are replayed as CUDA graphs: compiled adapters of our loop."""
         row = self.row
         is_ours = self.family == ADAPTER and row.kind != LOOP and row.compiled
-        return is_ours and row.world_size == 1 and not row.checkpointing and row.precision != "fp16"
+        return is_ours and not row.checkpointing and row.precision != "fp16"
 
     @property
     def arithmetic_s(self) -> float:

@@ -297,6 +297,9 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
         is_compiled = context.settings.compile_layers == "on"
     planned = adapted.base.facts["attention"], context.settings.packing, is_compiled
     kernel, packed, proof = proven_kernel(context, inputs, adapted, DTYPES[context.precision])
+    if on_any_rank(context, kernel != planned[0]) and kernel == planned[0] != "eager":
+        context.warn(f"attention={kernel} fails on another rank: eager is used there and here.")
+        kernel, packed = "eager", False
     is_compiled &= kernel == planned[0] or context.settings.compile_layers == "on"
     task = task_for(kernel, packed, is_compiled)
     if context.plan.use_gpu and (is_compiled or kernel == "flex"):
@@ -431,15 +434,20 @@ def _graphs_work(context: RunContext, task: AdapterTask, batch: MicroBatch) -> b
         if is_out_of_memory(error):
             raise
         problem = reason(error)
-    if context.plan.world_size > 1:  # graphs on all ranks or on none
-        failed = torch.tensor([float(bool(problem))], device=context.accelerator.device)
-        is_any = float(context.accelerator.reduce(failed, "sum")) > 0
-        problem = problem or ("on another rank" if is_any else "")
-    if problem:
+    if on_any_rank(context, bool(problem)):  # graphs on all ranks or on none
+        problem = problem or "on another rank"
         task.adapted.model.zero_grad()
         vars(task).pop("graphs", None)  # and their memory
         context.warn(f"{NO_GRAPHS} ({problem}): {SINGLY}.")
     return not problem
+
+
+def on_any_rank(context: RunContext, fact: bool) -> bool:
+    """Whether something is so on this rank or another; all ranks ask at the same time."""
+    if context.plan.world_size == 1:
+        return fact
+    count = torch.tensor([float(fact)], device=context.accelerator.device)
+    return float(context.accelerator.reduce(count, "sum")) > 0
 
 
 def cpu_estimate(

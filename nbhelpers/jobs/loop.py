@@ -3,8 +3,8 @@
 fetch, forward, scale, backward, clip, step, emit: each optimizer step sees exactly the rows of
 one global batch, its loss is the mean over these rows (or their tokens) whatever the split, and
 randomness is seeded anew from (seed, epoch, step of the epoch, micro-step, rank), so that a resumed
-run repeats an uninterrupted one bit by bit. The host waits for the device once a step, and before
-that makes the next batch.
+run repeats an uninterrupted one bit by bit. The host waits for the device once a step; for a GPU
+that leaves out by itself what is not finite, when the next step is on its way (`Launched`).
 """
 
 from __future__ import annotations
@@ -291,24 +291,25 @@ class Trainer:
             Stopped: A stop was asked for; a checkpoint was written first.
         """
         s, waiting = self.settings, None
-        self._since = time.perf_counter()
         self.model.train()  # `from_pretrained` returns models without dropout
         while state.epoch < s.epochs:
             if self.task.start_epoch(state.epoch) and self.hooks.rewrap is not None:
                 self.model = self.hooks.rewrap()
             self._learning = [p for p in self.model.parameters() if p.requires_grad]
             coming = self.task.global_batches(state.epoch)[state.window :] if only is None else only
+            self._since = time.perf_counter()
             for batch_rows, following in zip(coming, [*coming[1:], None], strict=True):
                 launched = self._launch(state, batch_rows, following, late=waiting is not None)
                 said = self._finish(state, waiting, is_newest=False) if waiting else None
                 waiting = launched
-                if launched.may_wait and not (said and (said.stop or said.due)):
+                stop, due = (said.stop, said.due) if said else (False, False)
+                if launched.may_wait and not (stop or due):
                     continue  # the host reads this step when the GPU has the next one to do
                 totals, waiting = self._finish(state, launched, is_newest=True), None
                 if only is None:
-                    self._after_step(state, stop=totals.stop, due=totals.due)
+                    self._after_step(state, stop=stop or totals.stop, due=due or totals.due)
                     self._since = time.perf_counter()
-                elif totals.stop:
+                elif stop or totals.stop:
                     raise Stopped("Stopped on request.", fix="start it again")
             if only is not None:
                 break

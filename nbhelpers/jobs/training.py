@@ -83,7 +83,7 @@ def train_task(
         save_files: Writes configuration and tokenizer into a checkpoint folder.
         groups: Given the bare model, returns the optimizer's groups; None: all parameters alike.
         weights: What a checkpoint holds of the model.
-        load_bytes: The allocator's peak when the model was built; 0: it was built on the CPU.
+        load_bytes: The allocator's peak when the model was built; 0: what it is now.
 
     Raises:
         Stopped: A stop was asked for; a checkpoint was written first.
@@ -92,6 +92,8 @@ def train_task(
     """
     context.check_disk(sum(tensor.numel() for tensor in weights.tensors(model).values()))
     accelerator, s = context.accelerator, context.settings
+    if accelerator.device.type == "cuda":  # before blocks are proven on it
+        load_bytes = load_bytes or torch.cuda.max_memory_allocated(accelerator.device)
     probed = None
     if context.is_probe:
         usual = task.global_batches(0)

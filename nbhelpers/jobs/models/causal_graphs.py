@@ -109,8 +109,9 @@ class GraphedSteps:
     def check(self, batch: MicroBatch) -> float:
         """Return how far a micro-step's gradients, replayed, are from those of single launches.
 
-        As the norm of the difference over the norm; NaN where one is not finite. The same code,
-        inputs and dropout; the parameters' gradients are gone afterwards.
+        As the norm of the difference over the norm, 0 where nothing is learned; NaN where one is
+        not finite. The same code, inputs and dropout; the parameters' gradients are gone
+        afterwards.
         """
         gradients = []
         for is_replayed in (False, True):
@@ -124,7 +125,8 @@ class GraphedSteps:
             for parameter in self.parameters:
                 parameter.grad = None
         singly, replayed = gradients
-        return float((replayed - singly).norm() / singly.norm())
+        apart, whole = (replayed - singly).norm(), singly.norm()
+        return float(apart / whole) if apart != 0 or not torch.isfinite(whole) else 0.0
 
     def _run(
         self,

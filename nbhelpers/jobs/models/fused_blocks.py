@@ -97,7 +97,7 @@ def _norm_backward(
 
 @triton.jit
 def _normal(x):
-    """The normal distribution below x, within 1.1e-7: a third of the work of erf.
+    """The normal distribution below x, within 1.3e-7: a third of the work of erf.
 
     The logarithm of what lies beyond |x| is fitted, to base 2, by a polynomial over 0 to 8.
     """
