@@ -16,6 +16,8 @@ CLONES |= {"global_batch_size": 16, "per_device_train_batch_size": 4, "save_step
 CLONES |= {"per_device_eval_batch_size": 16, "dropout": 0.1, "floors": True}
 CLONES |= {"save_total_limit": 2}
 DETECTOR = SMALL | {"max_train_samples": 240, "seq_len": 96, "epochs": 2}
+# Steps so small that the rounding of another kind of processor stays rounding.
+DETECTOR |= {"learning_rate": 1e-3, "encoder_learning_rate": 3e-4}
 FINETUNE = SMALL | {"max_train_samples": 600, "valid_samples": 12, "eval_samples": 40}
 FINETUNE |= {"epochs": 1, "max_new_tokens": 32, "save_steps": 5, "pretrain_steps": 100}
 # What depends on the machine, the time or the libraries: only its keys and types are compared.
