@@ -34,7 +34,7 @@ BLOCK_LISTS = (
 )
 
 
-# Flex attention's tiles by head size on a GPU of compute capability 9.0. Source: of 25 choices on
+# Flex attention's tiles by head size on a GPU of compute capability 9.0. Source: of 20 choices on
 # an H200 (docs/log/speed.md); torch 2.11's own take 3.4 ms where these take 2.0.
 HOPPER_OPTIONS = {
     256: {
