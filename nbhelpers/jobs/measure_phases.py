@@ -277,17 +277,17 @@ OF_DATA, UNKNOWN = "the largest batch of the data", "unknown"
 LEFT_OVER = ("other_processes_bytes", "earlier_bytes", "context_bytes")
 
 
-def meter_of(context: RunContext, *, is_resumed: bool, load_bytes: int = 0) -> MemoryMeter:
+def meter_of(context: RunContext, *, is_resumed: bool, load_bytes: int) -> MemoryMeter:
     """Return the meter of a training: it knows what loading took, and earlier attempts.
 
     Args:
-        load_bytes: The allocator's peak when the model was built; 0: it was built on the CPU.
+        load_bytes: The allocator's peak when the model was there, and nothing else.
         is_resumed: The optimizer's state came with the model, so this loading is another one.
     """
     device = context.accelerator.device
     loaded = {}
-    if device.type == "cuda" and not is_resumed:  # nothing but the model was on the device so far
-        loaded["load"] = load_bytes or torch.cuda.max_memory_allocated(device)
+    if device.type == "cuda" and not is_resumed:
+        loaded["load"] = load_bytes
     meter = MemoryMeter(device, card=context.card, phases=loaded)
     for name, size in told_phases(context.earlier, meter.where).items():
         meter.note(name, size)

@@ -367,7 +367,7 @@ def fit_floors(
     if reason:
         return DetectorFloors(dict.fromkeys(names, reason))
     floors, known = DetectorFloors(), known or {}
-    unknown = [name for name in names if name in MEMBERS and name not in known]
+    unknown = [name for name in names if name in MEMBERS and known.get(name) is None]
     given = train[0], y, valid[0], y_valid, seed
     waits = {name: partial(fit_ngrams, name, *given) for name in unknown}
     if worthwhile(sum(map(len, train[0]))) >= MANY_CPUS:  # the first is fitted here meanwhile

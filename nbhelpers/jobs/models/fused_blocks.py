@@ -17,12 +17,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nbhelpers.jobs.models.masked_attention import is_kept, thresholds
-
 ROWS, MLP_ROWS = 2, 4  # tokens of a tile
 PROGRAMS = 2048  # at most, of kernels that sum over tokens: each leaves one partial sum
 COLUMNS = 1024  # of a tile where columns are apart
 LAUNCH = {"num_warps": 4}
+
+
+@triton.jit
+def _is_kept(seeds, place, threshold):
+    """Whether dropout keeps the value at a place: a hash of the place and two seeds.
+
+    Source: the finaliser of MurmurHash3 (Appleby, public domain).
+    """
+    x = place.to(tl.uint32) * 0x9E3779B1 + tl.load(seeds).to(tl.uint32)
+    x = (x ^ (x >> 16)) * 0x85EBCA6B
+    x = (x ^ (x >> 13) ^ tl.load(seeds + 1).to(tl.uint32)) * 0xC2B2AE35
+    return (x ^ (x >> 16)) >= threshold.to(tl.uint32)
+
+
+def _thresholds(p: float) -> tuple[int, float]:
+    """Return the hash below which a value is dropped, and what the others are multiplied with."""
+    return int(p * 2**32), 1 / (1 - p)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -38,7 +53,7 @@ def _norm_forward(
     place = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
     value = tl.load(y + place, mask=is_there, other=0.0).to(tl.float32)
     if DROPS:
-        value = tl.where(is_kept(seeds, place, threshold), value * kept_scale, 0.0)
+        value = tl.where(_is_kept(seeds, place, threshold), value * kept_scale, 0.0)
     z = value + tl.load(x + place, mask=is_there, other=0.0)
     tl.store(total + place, z, mask=is_there)
     middle = tl.sum(z, 1) / WIDTH
@@ -84,7 +99,7 @@ def _norm_backward(
         tl.store(dx + place, dz, mask=is_there)
         dropped = dz
         if DROPS:
-            dropped = tl.where(is_kept(seeds, place, threshold), dz * kept_scale, 0.0)
+            dropped = tl.where(_is_kept(seeds, place, threshold), dz * kept_scale, 0.0)
         tl.store(dy + place, dropped.to(dy.dtype.element_ty), mask=is_there)
         of_weight += tl.sum(g * normed, 0)
         of_bias += tl.sum(g, 0)
@@ -166,7 +181,7 @@ def norm(
     half = torch.empty_like(y) if has_half else y
     mean, rstd = x.new_empty(rows), x.new_empty(rows)
     _norm_forward[(triton.cdiv(rows, ROWS),)](
-        y, x, weight, bias, seeds, total, wide, half, mean, rstd, rows, *thresholds(p), eps,
+        y, x, weight, bias, seeds, total, wide, half, mean, rstd, rows, *_thresholds(p), eps,
         **_shape(width, p, has_half=has_half),
     )  # fmt: skip
     return wide, half, (total, mean, rstd)
@@ -183,7 +198,7 @@ def norm_gradients(
     sums = total.new_empty(_programs(rows), 3, width)
     _norm_backward[(len(sums),)](
         g_wide, dy if g_half is None else g_half, total, mean, rstd, weight, seeds, dx, dy, sums,
-        rows, *thresholds(p), **_shape(width, p, has_half=g_half is not None),
+        rows, *_thresholds(p), **_shape(width, p, has_half=g_half is not None),
     )  # fmt: skip
     return dx, dy, sums.sum(0)
 

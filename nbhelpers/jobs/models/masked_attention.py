@@ -32,23 +32,6 @@ LOG2_E = math.log2(math.e)
 
 
 @triton.jit
-def is_kept(seeds, place, threshold):
-    """Whether dropout keeps the value at a place: a hash of the place and two seeds.
-
-    Source: the finaliser of MurmurHash3 (Appleby, public domain).
-    """
-    x = place.to(tl.uint32) * 0x9E3779B1 + tl.load(seeds).to(tl.uint32)
-    x = (x ^ (x >> 16)) * 0x85EBCA6B
-    x = (x ^ (x >> 13) ^ tl.load(seeds + 1).to(tl.uint32)) * 0xC2B2AE35
-    return (x ^ (x >> 16)) >= threshold.to(tl.uint32)
-
-
-def thresholds(p: float) -> tuple[int, float]:
-    """Return the hash below which a value is dropped, and what the others are multiplied with."""
-    return int(p * 2**32), 1 / (1 - p)
-
-
-@triton.jit
 def _beyond(j, length):
     """(keys,) what is added to scores: -inf beyond the row."""
     return tl.where(j < length, 0.0, float("-inf"))
