@@ -179,9 +179,13 @@ def test_two_processes_and_a_probe(tmp_path: Path) -> None:
     assert probe["training"]["optimizer_steps"] == probe["probe"]["steps"] > 2
 
 
-def test_the_step_of_that_trainer_is_simulated_for_any_family(tmp_path: Path) -> None:
+def test_the_step_of_that_trainer_is_simulated_for_any_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from nbhelpers.jobs.simulated.finetune import simulate_finetune
 
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     hardware = plan_hardware("h100")
     for family in ("Qwen2", "GPT2"):
         changes = TRL | {"model": str(family_folder(family, tmp_path / family))}
@@ -193,6 +197,7 @@ def test_the_step_of_that_trainer_is_simulated_for_any_family(tmp_path: Path) ->
         assert not budget.opaque
         # The whole logits in fp32, of 4 x 128 tokens, are what this trainer cannot do without.
         assert sizes["logits and loss"] >= 4 * 128 * 2048 * 4
+    assert not list(Path().iterdir())  # nothing is written where it was started
 
 
 def test_engines_share_no_budget_and_no_estimate() -> None:

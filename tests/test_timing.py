@@ -166,8 +166,20 @@ def test_adapters_whose_blocks_are_launched_singly_are_advised_to_compile_them()
     assert "bound by the CPU" in " ".join(found.notes)
     assert "compile_layers=" in found.advice[0]
     assert "changes the experiment" not in found.advice[0]
-    graphed = predicted("finetune", "h100", compile_layers="on")
+    short = {"compile_layers": "on", "tokens_per_example": 141}
+    graphed = predicted("finetune", "h100", **short)
     assert "bound by the CPU" not in " ".join(graphed.notes)
+    singly = predicted("finetune", "h100", **short, cuda_graphs=False)
+    assert "bound by the CPU" in " ".join(singly.notes)
+    assert singly.phases[1].expected_s > 1.5 * graphed.phases[1].expected_s
+
+
+def test_answers_are_shared_out_among_the_gpus() -> None:
+    one, two = (
+        predicted("finetune", "h100", plan_hardware("h100", count)).phases[2] for count in (1, 2)
+    )
+    assert one.expected_s == pytest.approx(2 * two.expected_s, rel=0.05)
+    assert "on each of 2" in two.note and "on each" not in one.note
 
 
 def test_checkpointing_and_longer_training_take_longer() -> None:

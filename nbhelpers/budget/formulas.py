@@ -358,6 +358,15 @@ def choose_compile(settings: FinetuneSettings, kernel: str) -> bool:
     return kernel == "flex" and not is_short
 
 
+def may_graph(settings: FinetuneSettings, plan: BatchPlan, precision: str) -> bool:
+    """Whether micro-steps with compiled blocks are captured as CUDA graphs.
+
+    A scaled loss, and blocks that are computed anew, need the host between kernels.
+    """
+    is_plain = settings.loss == "plain" or settings.gradient_checkpointing
+    return settings.cuda_graphs and plan.use_gpu and precision != "fp16" and not is_plain
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
     """One process: what the formulas depend on."""

@@ -63,6 +63,7 @@ class SpeedRow:
     kind: str = RUN
     checkpointing: bool = False
     compiled: bool = False
+    graphed: bool = False
     packed: bool = True
     world_size: int = 1
     micro_steps: int = 1
@@ -200,6 +201,7 @@ def row_of(record: Mapping[str, Any], result: Mapping[str, Any]) -> SpeedRow | N
             "kind": kind,
             "checkpointing": bool(settings.get("gradient_checkpointing")),
             "compiled": _was_compiled(result),
+            "graphed": bool(model.get("cuda_graphs")),
             "packed": settings.get("padding") != "fixed",
             "world_size": plan.get("world_size"),
             "micro_steps": plan.get("gradient_accumulation_steps"),

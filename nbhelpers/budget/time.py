@@ -587,9 +587,8 @@ def _generation(asked: _Asked) -> PhaseTime:
             return PhaseTime.of(EVALUATION, None, f"the size of {s.model} is unknown")
         tokens = asked.plan.per_device_train_batch_size * asked.work.example_tokens
         decode = step * (0.5 * s.generation_batch_size / tokens) + CPU_DECODE_S
-    steps = -(-count // s.generation_batch_size) * s.max_new_tokens
-    note = (
-        f"{count:,} answers of half to all of {s.max_new_tokens} tokens, "
-        f"{s.generation_batch_size} at once (estimate)"
-    )
+    world = asked.plan.world_size  # each process generates its share
+    steps = -(-count // (world * s.generation_batch_size)) * s.max_new_tokens
+    at_once = f"{s.generation_batch_size} at once" + f" on each of {world}" * (world > 1)
+    note = f"{count:,} answers of half to all of {s.max_new_tokens} tokens, {at_once} (estimate)"
     return PhaseTime.of(EVALUATION, decode * ANSWER_SHARE * steps, note)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from nbhelpers.budget.formulas import choose_compile, choose_kernel
+from nbhelpers.budget.formulas import choose_compile, choose_kernel, may_graph
 from nbhelpers.budget.shapes import CausalShape, find_shape, known_shape
 from nbhelpers.budget.speeds import CPU, LOOP, RUN, SpeedRow
 from nbhelpers.data.sources import count_rows
@@ -228,8 +228,10 @@ CHECKPOINTING = {ADAPTER: 18.7 / 13.0, ENCODER: 8 / 6}
 NOT_COMPILED = {ADAPTER: 33.4 / 17.8, ENCODER: 570 / 466}
 QLORA, FP32 = 13.0 / 11.1, 4.5
 # Seconds that launching one block's kernels takes the CPU, forward and backward. Source: CodeGPT's
-# 12 blocks in 35 to 51 ms; Gemma's 26 in 204 ms, compiled or not. A CUDA graph is two launches.
+# 12 blocks in 35 to 51 ms; Gemma's 26 in 204 ms, and compiled in 138 (2.2k tokens at 16.0k/s). A
+# CUDA graph is two launches.
 LAUNCH_S = {ADAPTER: 0.0078, ENCODER: 0.0035}
+COMPILED_LAUNCH = {ADAPTER: 138 / 204, ENCODER: 1.0}
 # The share of a card's peak that was reached where the GPU was the limit. Source: Gemma compiled
 # .35 to .41 (not compiled, times that factor, .36 to .39), CodeBERT compiled .33.
 CEILING = {ADAPTER: 0.37, ENCODER: 0.32}
@@ -237,9 +239,9 @@ BYTES_PER_OPERATION = 3.35e12 / 989.4e12  # of an H100, whose speed is its peak
 CPU_FLOPS_PER_CORE = 2.0e10
 MFU_RANGE = (0.10, 0.2, 0.35)  # of a GPU where no measured row is alike at all; of a CPU's cores:
 CPU_RANGE = (0.5, 1.0, 2.0)
-# Two processes were 1.86 to 1.89 times as fast as one. More were not measured: as much lost again
-# with each doubling.
-DDP_SHARE = Range(1.86 / 2, 1.875 / 2, 1.89 / 2)
+# Two processes were 1.86 to 2.03 times as fast as one, adapters 1.95; more than twice is not
+# promised. More than two were not measured: as much lost again with each doubling.
+DDP_SHARE = Range(1.86 / 2, 1.95 / 2, 1.0)
 # How far two measurements of the same differ: one's own; on another host with such a card (source:
 # docs/LOG.md, 285 and 218 pairs/s; ranks 8, 16 and 32 of an adapter at 7.6k, 5.6k and 8.9k
 # tokens/s); on other cores (source: preset smoke, 49 s on idle and 119 on busy ones).
@@ -330,17 +332,11 @@ class Case:
     @property
     def launch_s(self) -> float:
         """Seconds in which the CPU launches a micro-step; none where it computes or replays it."""
-        if not self.is_gpu or self.is_graphed:
+        if not self.is_gpu or self.row.graphed:
             return 0.0
-        forward_again = 4 / 3 if self.row.checkpointing else 1.0
-        return LAUNCH_S[self.family] * self.blocks * forward_again
-
-    @property
-    def is_graphed(self) -> bool:
-        """Whether micro-steps are replayed as CUDA graphs: compiled adapters of our loop."""
-        row = self.row
-        is_ours = self.family == ADAPTER and row.kind != LOOP and row.compiled
-        return is_ours and not row.checkpointing and row.precision != "fp16"
+        slow = 4 / 3 if self.row.checkpointing else 1.0
+        slow *= COMPILED_LAUNCH[self.family] if self.row.compiled else 1.0
+        return LAUNCH_S[self.family] * self.blocks * slow
 
     @property
     def arithmetic_s(self) -> float:
@@ -365,11 +361,12 @@ def case_of(settings: Settings, plan: BatchPlan, hardware: Hardware, work: Work)
     precision = hardware.precision if settings.precision == "auto" else settings.precision
     attention = settings.attention
     # The detector's compiled blocks prove themselves first, and are not counted on.
-    is_compiled = getattr(settings, "compile_layers", "off") == "on"
+    is_compiled, is_graphed = getattr(settings, "compile_layers", "off") == "on", False
     if isinstance(shape, CausalShape) and settings.has_own_loop:
         has_flex = plan.use_gpu and hardware.precision == "bf16"
         attention = choose_kernel(settings, shape, has_flex=has_flex)
         is_compiled = choose_compile(settings, attention)
+        is_graphed = is_compiled and may_graph(settings, plan, precision)
     row = SpeedRow(
         job=spec_of(settings).name,
         model=settings.model,
@@ -386,6 +383,7 @@ def case_of(settings: Settings, plan: BatchPlan, hardware: Hardware, work: Work)
         kind=RUN if settings.has_own_loop else LOOP,
         checkpointing=settings.gradient_checkpointing,
         compiled=plan.use_gpu and is_compiled,
+        graphed=is_graphed,
         packed=settings.padding != "fixed" or bool(getattr(settings, "packing", False)),
         world_size=plan.world_size,
         cpu_count=hardware.cpu_count,
@@ -529,8 +527,8 @@ def _rate(wanted: Case, alone: Range, basis: str, notes: list[str]) -> Rate:
         notes.append(f"{count} processes share the cores")
     elif count > 1:
         end = ")" if count == 2 else "; more is assumed)"
-        text = f"{count} processes as {count * ddp.expected:.2f}"
-        notes.append(f"{text} (measured for two: 1.86 to 1.89{end}")
+        text = f"{count} processes as {count * ddp.expected:.2f} (measured for two: "
+        notes.append(f"{text}{2 * DDP_SHARE.low:.2f} to {2 * DDP_SHARE.high:.2f}{end}")
     mfu = None
     if wanted.is_gpu and wanted.peak and wanted.flops:
         mfu = wanted.flops * wanted.row.micro_tokens / step.expected / wanted.peak

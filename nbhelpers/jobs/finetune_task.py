@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from nbhelpers.budget.formulas import CausalExtent, finetune_ledger
+from nbhelpers.budget.formulas import CausalExtent, finetune_ledger, may_graph
 from nbhelpers.budget.memory import MemoryBudget
 from nbhelpers.budget.shapes import find_shape
 from nbhelpers.data.coding_tasks import CodingTask
@@ -240,15 +240,6 @@ class AdapterTask(PlainTask):
     def describe(self, rows: np.ndarray) -> str:
         """Name samples by their ids."""
         return listed("train samples", [self.names[row] for row in rows[:MOST_NAMED]], len(rows))
-
-
-def may_graph(settings: FinetuneSettings, plan: BatchPlan, precision: str) -> bool:
-    """Whether micro-steps with compiled blocks are captured as CUDA graphs.
-
-    A scaled loss, and blocks that are computed anew, need the host between kernels.
-    """
-    is_plain = settings.loss == "plain" or settings.gradient_checkpointing
-    return settings.cuda_graphs and plan.use_gpu and precision != "fp16" and not is_plain
 
 
 def longest_first(table: TextTable) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -448,8 +449,9 @@ class _TrlFinetuning(_Finetuning):
             adapted.base.tokenizer = _tokenizer()
             tables = {name: rows_of(of_split, vocab) for name, of_split in sizes.items()}
         one = {"per_device_train_batch_size": len(samples), "gradient_accumulation_steps": 1}
+        folder = Path(tempfile.gettempdir())  # where nothing is written
         return make_trainer(
-            self.context, tables, adapted, Path("unused"), callbacks=[Earlier()], max_steps=1, **one
+            self.context, tables, adapted, folder, callbacks=[Earlier()], max_steps=1, **one
         )
 
     def step(self) -> None:
