@@ -7,9 +7,11 @@ import os
 import signal
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from nbhelpers.common.processes import collect_garbage_again
 
@@ -20,6 +22,7 @@ for _name, _value in {
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
     "MPLBACKEND": "Agg",
+    "TORCHINDUCTOR_VEC_ISA_OK": "0",  # compiled in seconds less; what it computes is the same
     "NBHELPERS_SPEEDS": os.devnull,
 }.items():
     os.environ.setdefault(_name, _value)
@@ -36,6 +39,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Budgets that this user simulated before are no part of any test.
 _BUDGETS = tempfile.TemporaryDirectory(prefix="nbhelpers-budgets-")
 os.environ["NBHELPERS_BUDGETS"] = _BUDGETS.name
+
+# The tree of commands is built once, not for every command that a test gives in this process.
+typer.main.get_command = cache(typer.main.get_command)
 
 gc.disable()  # until all tests are collected: loading torch and its kin makes no garbage
 

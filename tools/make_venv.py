@@ -66,11 +66,15 @@ def main() -> int:
     )
     python = chosen.venv.resolve() / "bin" / "python"
     arguments = pip_arguments(gpu=gpu, torch_index=chosen.torch_index)
-    command = [str(python), "-m", "pip", "install", "-qq", *arguments]
+    command = [str(python), "-m", "pip", "install", "-qq", "--no-compile", *arguments]
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
     if code:
         print("pip failed; what it says stands above. Fix that, then run make setup again.")
     else:
+        # On all cores, where pip takes one. Files for other Pythons do not compile, nor need to.
+        packages = chosen.venv.resolve() / "lib"
+        command = [str(python), "-m", "compileall", "-qq", "-j", "0", str(packages)]
+        subprocess.run(command, check=False)
         print(f"Done. For its commands: source {chosen.venv}/bin/activate, then nbhelpers --help")
     return code
 
