@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from report_page import changed, check_report, seen
@@ -14,6 +15,7 @@ from run_on_disk import MIB, floors, write_events, write_run
 
 from nbhelpers.common.formatting import GIB
 from nbhelpers.errors import ConfigError
+from nbhelpers.metrics import predictions
 from nbhelpers.presets.jobs import CLONES
 from nbhelpers.reports.facts import read_facts
 from nbhelpers.reports.rendering import Report
@@ -36,6 +38,13 @@ def made(finished: Path) -> Report:
 
 def test_page_and_text_keep_what_all_reports_keep(made: Report) -> None:
     check_report(made, {"loss", "curves", "scores", "memory", "gpu"})
+
+
+def test_predictions_are_read_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Mock(wraps=predictions.read_predictions)
+    monkeypatch.setattr(predictions, "read_predictions", read)
+    report(finished, show=False)
+    assert read.call_count == 1
 
 
 def test_text_from_a_run_is_escaped(made: Report) -> None:

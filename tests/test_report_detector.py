@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from detector_on_disk import predictions, result, similarity, write_detector
@@ -13,6 +14,7 @@ from report_page import check_report, seen
 
 from nbhelpers.common.result_files import Record, Result
 from nbhelpers.errors import DataError
+from nbhelpers.reports import figures_detector
 from nbhelpers.reports.blocks import Table, Text, walk
 from nbhelpers.reports.detector import blocks, summary
 from nbhelpers.reports.facts import RunFacts
@@ -29,6 +31,13 @@ pytestmark = pytest.mark.slow  # a page is written and plots are drawn
 def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """Return the report of a finished run."""
     return report(write_detector(tmp_path_factory.mktemp("runs") / "detector-1"), show=False)
+
+
+def test_predictions_are_read_once(made: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Mock(wraps=read_scored)
+    monkeypatch.setattr(figures_detector, "read_scored", read)
+    report(made.path.parent, show=False)
+    assert read.call_count == 1
 
 
 def facts_of(**changes: Any) -> RunFacts:

@@ -110,6 +110,9 @@ def read_json(path: str | Path) -> dict[str, Any] | None:
         return None
 
 
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+
+
 def parsed(text: bytes | str) -> dict[str, Any] | None:
     """The object that a JSON text holds, NaN and infinity as None; None where it holds none.
 
@@ -117,7 +120,9 @@ def parsed(text: bytes | str) -> dict[str, Any] | None:
     ({'loss': None}, None, None)
     """
     try:
-        data = json.loads(text, parse_constant=lambda _: None)
+        if not isinstance(text, str):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        data = _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None

@@ -6,6 +6,7 @@ Values are selected and compared first (`Promise`, `Standing`); sentences are ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbhelpers.common.display import Cell
@@ -156,9 +157,15 @@ def _loss(facts: RunFacts) -> Figure:
     return _figure("loss", lambda: draw.loss_figure(facts.result.training))
 
 
+@lru_cache(maxsize=1)
+def _scored(facts: RunFacts) -> dict[str, draw.Scored]:
+    """Return what two figures are drawn from, read once."""
+    return draw.read_scored(facts.run.predictions_path)
+
+
 def _roc(facts: RunFacts) -> Figure:
     def drawn() -> Any:
-        scored = draw.read_scored(facts.run.predictions_path)
+        scored = _scored(facts)
         curves = {split_title(facts, name): scored[name] for name in COMPARED if name in scored}
         target = facts.result.operating_point.target_fpr
         return draw.roc_figure(curves, target, facts.result.scores.get("test", Split()))
@@ -168,7 +175,7 @@ def _roc(facts: RunFacts) -> Figure:
 
 def _histogram(facts: RunFacts) -> Figure:
     def drawn() -> Any:
-        test = draw.read_scored(facts.run.predictions_path).get("test")
+        test = _scored(facts).get("test")
         splits = {split_title(facts, name): scores for name, scores in scored_splits(facts)}
         return draw.scores_figure(test, facts.result.operating_point, splits)
 

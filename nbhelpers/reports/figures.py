@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -312,6 +313,7 @@ def lengths_figure(lengths: Lengths) -> Figure | None:
     return figure
 
 
+@lru_cache(maxsize=1)
 def _predictions(facts: RunFacts) -> tuple[np.ndarray, np.ndarray] | None:
     """Return labels and probabilities of the test pairs, or None without both classes."""
     import numpy as np
