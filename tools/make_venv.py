@@ -1,6 +1,7 @@
 """Make the virtual environment of `make setup`, with a CPU build of torch where there is no GPU."""
 
 import argparse
+import os
 import pathlib
 import shutil
 import subprocess
@@ -74,7 +75,8 @@ def main() -> int:
         # On all cores, where pip takes one. Files for other Pythons do not compile, nor need to.
         packages = chosen.venv.resolve() / "lib"
         command = [str(python), "-m", "compileall", "-qq", "-j", "0", str(packages)]
-        subprocess.run(command, check=False)
+        quiet = {**os.environ, "PYTHONWARNINGS": "ignore"}
+        subprocess.run(command, env=quiet, check=False)
         print(f"Done. For its commands: source {chosen.venv}/bin/activate, then nbhelpers --help")
     return code
 

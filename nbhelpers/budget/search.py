@@ -164,6 +164,7 @@ WORDS = {
     "packing": "packed rows",
     "padding": "less padding",
     "compile_layers": "compiled blocks",
+    "cuda_graphs": "CUDA graphs",
     "per_device_eval_batch_size": "scoring fewer rows at once",
     "generation_batch_size": "generating fewer answers at once",
     "method": "base in 4 bits",
@@ -242,6 +243,8 @@ def _free(state: State, hardware: Hardware) -> Iterator[tuple[str, Change]]:
         yield "padding", {"padding": "dynamic"}
     if is_causal and s.compile_layers == "off":
         yield "compiled", {"compile_layers": "auto"}
+    elif is_causal and not s.cuda_graphs:
+        yield "compiled", {"cuda_graphs": True}
 
 
 def _chain(start: State, rungs: Sequence[Rung], goal: Goal, chain: Sequence[Step] = ()) -> list:

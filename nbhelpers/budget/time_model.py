@@ -239,9 +239,9 @@ BYTES_PER_OPERATION = 3.35e12 / 989.4e12  # of an H100, whose speed is its peak
 CPU_FLOPS_PER_CORE = 2.0e10
 MFU_RANGE = (0.10, 0.2, 0.35)  # of a GPU where no measured row is alike at all; of a CPU's cores:
 CPU_RANGE = (0.5, 1.0, 2.0)
-# Two processes were 1.86 to 2.03 times as fast as one, adapters 1.95; more than twice is not
+# How many times as fast as one two processes were; of adapters 1.95. More than twice is not
 # promised. More than two were not measured: as much lost again with each doubling.
-DDP_SHARE = Range(1.86 / 2, 1.95 / 2, 1.0)
+TWO_PROCESSES = Range(1.86, 1.95, 2.03)
 # How far two measurements of the same differ: one's own; on another host with such a card (source:
 # docs/LOG.md, 285 and 218 pairs/s; ranks 8, 16 and 32 of an adapter at 7.6k, 5.6k and 8.9k
 # tokens/s); on other cores (source: preset smoke, 49 s on idle and 119 on busy ones).
@@ -361,12 +361,12 @@ def case_of(settings: Settings, plan: BatchPlan, hardware: Hardware, work: Work)
     precision = hardware.precision if settings.precision == "auto" else settings.precision
     attention = settings.attention
     # The detector's compiled blocks prove themselves first, and are not counted on.
-    is_compiled, is_graphed = getattr(settings, "compile_layers", "off") == "on", False
+    is_compiled = getattr(settings, "compile_layers", "off") == "on"
     if isinstance(shape, CausalShape) and settings.has_own_loop:
         has_flex = plan.use_gpu and hardware.precision == "bf16"
         attention = choose_kernel(settings, shape, has_flex=has_flex)
         is_compiled = choose_compile(settings, attention)
-        is_graphed = is_compiled and may_graph(settings, plan, precision)
+    is_adapter = spec_of(settings).formulas == ADAPTER and settings.has_own_loop
     row = SpeedRow(
         job=spec_of(settings).name,
         model=settings.model,
@@ -383,7 +383,7 @@ def case_of(settings: Settings, plan: BatchPlan, hardware: Hardware, work: Work)
         kind=RUN if settings.has_own_loop else LOOP,
         checkpointing=settings.gradient_checkpointing,
         compiled=plan.use_gpu and is_compiled,
-        graphed=is_graphed,
+        graphed=is_adapter and is_compiled and may_graph(settings, plan, precision),
         packed=settings.padding != "fixed" or bool(getattr(settings, "packing", False)),
         world_size=plan.world_size,
         cpu_count=hardware.cpu_count,
@@ -418,13 +418,19 @@ class _Witness:
 
 def rate_of(wanted: Case, measured: Iterable[Case]) -> Rate:
     """Return the seconds of a micro-step of one process, with the name of their source."""
-    model, is_known = wanted.row.model, wanted.flops is not None
+    model, is_known, measured = wanted.row.model, wanted.flops is not None, list(measured)
     if not is_known:  # only runs with this very model tell anything, and they count as alike
         measured = [case for case in measured if case.row.model == model]
         wanted = replace(wanted, flops=SOME_FLOPS)
     witnesses = [w for case in measured if (w := _witness(wanted, case)) is not None]
     if witnesses:
         rate = _from_witnesses(wanted, sorted(witnesses, key=lambda w: w.distance))
+        if wanted.is_launch_bound:  # then a larger micro-step takes as long, and no less
+            larger = replace(wanted, row=replace(wanted.row, batch=2 * wanted.row.batch))
+            most = rate_of(larger, measured)
+            if most.micro_step_s and most.micro_step_s.expected < rate.micro_step_s.expected:
+                mfu = most.mfu and most.mfu / 2  # half of its tokens
+                rate = replace(rate, micro_step_s=most.micro_step_s, mfu=mfu)
         return rate if is_known else replace(rate, mfu=None)
     if is_known and wanted.peak is not None:
         return _from_peak(wanted)
@@ -528,7 +534,7 @@ def _rate(wanted: Case, alone: Range, basis: str, notes: list[str]) -> Rate:
     elif count > 1:
         end = ")" if count == 2 else "; more is assumed)"
         text = f"{count} processes as {count * ddp.expected:.2f} (measured for two: "
-        notes.append(f"{text}{2 * DDP_SHARE.low:.2f} to {2 * DDP_SHARE.high:.2f}{end}")
+        notes.append(f"{text}{TWO_PROCESSES.low} to {TWO_PROCESSES.high}{end}")
     mfu = None
     if wanted.is_gpu and wanted.peak and wanted.flops:
         mfu = wanted.flops * wanted.row.micro_tokens / step.expected / wanted.peak
@@ -543,5 +549,5 @@ def _ddp(case: Case) -> Range:
     count = case.row.world_size
     if not case.is_gpu:
         return Range(0.8 / count, 1.0 / count, 1.0 / count)
-    doublings = math.log2(count)
-    return Range(*(x**doublings for x in (DDP_SHARE.low, DDP_SHARE.expected, DDP_SHARE.high)))
+    two, doublings = TWO_PROCESSES, math.log2(count)
+    return Range(*(min(x / 2, 1.0) ** doublings for x in (two.low, two.expected, two.high)))

@@ -319,11 +319,11 @@ def train_adapter(context: RunContext, inputs: Inputs, adapted: Adapted) -> Trai
             weights=ADAPTER,
             load_bytes=load_bytes,
         )
+    training.model = {"attention": kernel, "compiled": is_compiled}
     if task.is_graphed and task.graphs.captures:  # still: no shape failed on the way
-        adapted.base.facts["cuda_graphs"] = True
+        training.model["cuda_graphs"] = adapted.base.facts["cuda_graphs"] = True
     if vars(task).pop("graphs", None) is not None:
         torch.cuda.empty_cache()  # what graphs keep is for the answers now
-    training.model = {"attention": kernel, "compiled": is_compiled}
     return training
 
 

@@ -45,7 +45,7 @@ _SAME = {
 # What is so without a setting, or is done elsewhere.
 _INSTEAD = {
     "leave it out: `run_dir` says where runs are kept (in a shell: --run-dir FOLDER)": "output_dir "
-    "logging_dir save_dir",
+    "run_dir logging_dir save_dir",
     "leave it out; after the run: nbhelpers export RUN FOLDER --push-to OWNER/NAME": "push_to_hub "
     "hub_model_id",
     "leave it out: launching the same settings again goes on from the last checkpoint": ""

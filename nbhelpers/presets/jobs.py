@@ -314,13 +314,13 @@ DETECTOR = JobSpec(
     | {"leave": "sources"},
     pretraining=("masked-language-model steps", ""),
     time=TimeFacts(
-        data_s=125.0,
+        data_s=40.0,
         data_examples=38_018,
         train_examples={"isThisYouLLM/H-AIRosettaMP": 96_998, "smoke": 624},
         example_tokens=((0, 0.0), (128, 115.0), (256, 180.0), (512, 239.0), (2048, 300.0)),
         sample_tokens=100,
-        evaluate_s=(70.0, 100.0, 130.0),
-        floors_s=(30.0, 80.0, 130.0),
+        evaluate_s=(8.0, 12.0, 40.0),
+        floors_s=(0.0, 25.0, 90.0),  # begun beside the training
         valid_share=0.125,
         scored_share=0.25,
     ),
