@@ -59,14 +59,15 @@ def row(**changes: Any) -> SpeedRow:
 
 
 def test_the_measured_run_of_the_benchmarks_is_predicted_within_its_range() -> None:
-    # 249 s in all: 55 until the training, 158 of it, 37 after; the row itself is left out.
+    # 249 s in all: 55 until the training, 158 of it, 37 after. The row of its speed is left out;
+    # what data and evaluation take in `presets.jobs` is from this run.
     rows = [row for row in shipped_rows() if "the seed's job" not in row.source]
     seeds = {"examples": 38_018, "tokens_per_example": 239, "rows": rows}
     found = predicted("detector", "h100", plan_hardware("h200"), **seeds)
     assert found.basis == MEASURED and found.low_s < 249 < found.high_s
     for phase, measured in zip(found.phases, (55, 158, 37), strict=True):
         assert phase.low_s < measured < phase.high_s
-        assert phase.expected_s == pytest.approx(measured, rel=0.6)
+    assert found.phases[1].expected_s == pytest.approx(158, rel=0.25)
     assert found.expected_s == pytest.approx(249, rel=0.25)
 
 
