@@ -32,7 +32,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 @pytest.mark.slow
-def test_the_whole_test_set_is_resampled_for_less_than_a_third_of_a_sort_each() -> None:
+def test_the_whole_test_set_is_resampled_for_less_than_a_quarter_of_a_sort_each() -> None:
     """Compared with sorting the same scores just then: a slow or busy machine slows both."""
     left, right = complete_pairs(912)
     assert len(left) == 415_416
@@ -42,7 +42,7 @@ def test_the_whole_test_set_is_resampled_for_less_than_a_third_of_a_sort_each() 
         sort_s = cpu_seconds(lambda: np.argsort(p, kind="stable"))
         samples_s = cpu_seconds(lambda: bootstrap_over_functions(left, right, y, p, 0.5, 50, 1))
         ratios.append(samples_s / 50 / sort_s)
-    assert sorted(ratios)[1] < 1 / 3, ratios
+    assert sorted(ratios)[1] < 1 / 4, ratios
 
 
 def test_a_lead_over_itself_is_nothing_and_over_chance_is_settled() -> None:
